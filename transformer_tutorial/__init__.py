@@ -1,0 +1,50 @@
+"""The encoder–decoder Transformer, one module per chapter of the book that builds it.
+
+`Transformer` and `TransformerConfig` are the whole model; every part can be used alone.
+"""
+
+from transformer_tutorial.attention import scaled_dot_product_attention
+from transformer_tutorial.embeddings import TokenEmbedding, pad_sequences, truncate
+from transformer_tutorial.feed_forward import FeedForward
+from transformer_tutorial.masks import causal_mask, padding_mask, target_mask
+from transformer_tutorial.model import (
+    AttentionMaps,
+    Decoder,
+    DecoderLayer,
+    Encoder,
+    EncoderLayer,
+    Transformer,
+    TransformerConfig,
+)
+from transformer_tutorial.multi_head import MultiHeadAttention
+from transformer_tutorial.normalization import LayerNorm, RMSNorm
+from transformer_tutorial.output import OutputProjection, log_softmax, softmax
+from transformer_tutorial.positional import PositionalEncoding, sinusoidal_table
+from transformer_tutorial.residual import ResidualConnection
+
+__all__ = [
+    "AttentionMaps",
+    "Decoder",
+    "DecoderLayer",
+    "Encoder",
+    "EncoderLayer",
+    "FeedForward",
+    "LayerNorm",
+    "MultiHeadAttention",
+    "OutputProjection",
+    "PositionalEncoding",
+    "RMSNorm",
+    "ResidualConnection",
+    "TokenEmbedding",
+    "Transformer",
+    "TransformerConfig",
+    "causal_mask",
+    "log_softmax",
+    "pad_sequences",
+    "padding_mask",
+    "scaled_dot_product_attention",
+    "sinusoidal_table",
+    "softmax",
+    "target_mask",
+    "truncate",
+]
