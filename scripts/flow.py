@@ -224,8 +224,54 @@ def orphan_problems() -> Iterator[str]:
             yield f"{here(path)}: no chapter writes it; delete it, or move it into a chapter"
 
 
+# Address: pyproject.toml has it, every other place has a copy
+
+
+def address_of(pyproject: str) -> tuple[str, str, str]:
+    """Owner, repository and version, as pyproject.toml has them."""
+    found = re.search(r'^Repository = "https://github\.com/([\w.-]+)/([\w.-]+)"$', pyproject, re.M)
+    version = re.search(r'^version = "(.+)"$', pyproject, re.M)
+    if not found or not version:
+        sys.exit("pyproject.toml: needs a version, and a Repository = \"https://github.com/OWNER/NAME\"")
+    return found[1], found[2], version[1]
+
+
+def with_address(text: str) -> str:
+    """The text with every address of the repository and of its pages made to follow pyproject.toml."""
+    owner, name, version = address_of((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    old_owner, old_name, _ = address_of(
+        re.sub(r"(?m)^  url: (.+)$", r'Repository = "\1"\nversion = "0"', (ROOT / "_config.yml").read_text(encoding="utf-8"))
+    )
+    text = re.sub(rf"\b{old_owner}/{old_name}@v[\w.]+", f"{owner}/{name}@v{version}", text)
+    text = re.sub(rf"\b{old_owner}/{old_name}\b", f"{owner}/{name}", text)
+    return re.sub(rf"\b{old_owner}\.github\.io/{old_name}\b", f"{owner}.github.io/{name}", text)
+
+
+def holders() -> list[Path]:
+    """The files that hold a copy of the address; `_config.yml` comes last, for it has the old one."""
+    return [*texts(), *map(notebook_of, texts()), *(ROOT / n for n in ("README.md", "CITATION.cff", "_config.yml"))]
+
+
+def address() -> None:
+    new = {path: with_address(path.read_text(encoding="utf-8")) for path in holders()}
+    for path, text in new.items():
+        write(path, text)
+
+
+def address_problems() -> Iterator[str]:
+    owner, name, version = address_of((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    wrong = re.compile(
+        rf"github\.com/(?!{owner}/{name}\b)[\w.-]*transformer[\w.-]*/|{owner}/{name}@v(?!{version}\b)"
+    )
+    for path in holders():
+        text = path.read_text(encoding="utf-8")
+        if with_address(text) != text or f"{owner}/{name}" not in text or wrong.search(text):
+            yield f"{here(path)}: its address is not that of pyproject.toml; run: make address"
+
+
 def problems() -> Iterator[str]:
     yield from orphan_problems()
+    yield from address_problems()
     for text in texts():
         yield from pair_problems(text)
         path = notebook_of(text)
