@@ -279,6 +279,10 @@ class Transformer(nn.Module):
             config.tgt_vocab_size,
             self.tgt_embedding.weight if config.tie_output else None,
         )
+        if config.norm_first and config.tie_output:
+            # Pre-norm carries the word just read to the end, where a tied projection would find
+            # it again. Small last states keep every first logit near 0 instead.
+            nn.init.constant_(self.decoder.norm.weight, d_model**-0.5)
 
     def forward(
         self,

@@ -7,7 +7,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 
-def log_softmax(logits: Float[Tensor, "*batch"], dim: int = -1) -> Float[Tensor, "*batch"]:
+def log_softmax(
+    logits: Float[Tensor, "*batch words"], dim: int = -1
+) -> Float[Tensor, "*batch words"]:
     """Logarithm of the softmax, safe for any finite logits and for −inf.
 
     Subtracting the maximum first keeps every exponent at or below 0: nothing overflows, and the
@@ -23,7 +25,7 @@ def log_softmax(logits: Float[Tensor, "*batch"], dim: int = -1) -> Float[Tensor,
     return shifted - total.masked_fill(total == 0, 1.0).log()
 
 
-def softmax(logits: Float[Tensor, "*batch"], dim: int = -1) -> Float[Tensor, "*batch"]:
+def softmax(logits: Float[Tensor, "*batch words"], dim: int = -1) -> Float[Tensor, "*batch words"]:
     """Probabilities from scores (paper, section 3.4), safe for any finite logits and for −inf.
 
     Shape:
