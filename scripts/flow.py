@@ -1,10 +1,10 @@
 """Carry each chapter from its text to its notebook, its module and the checks.
 
-    python scripts/flow.py notebooks            sync text and notebooks, export modules, run what changed
-    python scripts/flow.py notebooks 04_attention   the same for one chapter
-    python scripts/flow.py export attention     write one chapter's module (a chapter's last cell does this)
-    python scripts/flow.py check                say what is out of step; exit 1 if anything is
-    python scripts/flow.py address              carry the address in pyproject.toml to every place that has it
+python scripts/flow.py notebooks            sync text and notebooks, export modules, run what changed
+python scripts/flow.py notebooks 04_attention   the same for one chapter
+python scripts/flow.py export attention     write one chapter's module (a chapter's last cell does this)
+python scripts/flow.py check                say what is out of step; exit 1 if anything is
+python scripts/flow.py address              carry the address in pyproject.toml to every place that has it
 """
 
 import hashlib
@@ -22,7 +22,11 @@ import jupytext
 import nbformat
 
 ROOT = Path(__file__).resolve().parent.parent
-TEXTS, NOTEBOOKS, PACKAGE = ROOT / "book/chapters", ROOT / "notebooks", ROOT / "transformer_tutorial"
+TEXTS, NOTEBOOKS, PACKAGE = (
+    ROOT / "book/chapters",
+    ROOT / "notebooks",
+    ROOT / "transformer_tutorial",
+)
 HAND_WRITTEN = ("__init__.py", "cli.py", "plotting.py")
 CELL_TIMEOUT = 600
 MEND = "run: make notebooks"
@@ -65,7 +69,11 @@ def write(path: Path, content: str) -> None:
 def tool(*command: str, text: str | None = None) -> str:
     """Run a Python tool and return what it prints; leave with its message if it fails."""
     done = subprocess.run(
-        [sys.executable, "-m", *command], input=text, capture_output=True, encoding="utf-8", cwd=ROOT
+        [sys.executable, "-m", *command],
+        input=text,
+        capture_output=True,
+        encoding="utf-8",
+        cwd=ROOT,
     )
     if done.returncode:
         sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
@@ -97,7 +105,17 @@ def exported(path: Path) -> str:
         (source,) = library.glob("*.py")
         text = source.read_text(encoding="utf-8")
     filename = here(PACKAGE / source.name)
-    text = tool("ruff", "check", "-q", "--fix-only", "--select=I", "--stdin-filename", filename, "-", text=text)
+    text = tool(
+        "ruff",
+        "check",
+        "-q",
+        "--fix-only",
+        "--select=I",
+        "--stdin-filename",
+        filename,
+        "-",
+        text=text,
+    )
     return tool("ruff", "format", "-q", "--stdin-filename", filename, "-", text=text)
 
 
@@ -191,7 +209,9 @@ def module_problems(path: Path) -> Iterator[str]:
 
 def execution_problems(path: Path) -> Iterator[str]:
     notebook = read(path)
-    counts = [c.execution_count for c in notebook.cells if c.cell_type == "code" and c.source.strip()]
+    counts = [
+        c.execution_count for c in notebook.cells if c.cell_type == "code" and c.source.strip()
+    ]
     if counts != list(range(1, len(counts) + 1)):
         yield f"{here(path)}: was not executed from top to bottom; {MEND}"
     elif notebook.metadata.get("executed") != digest(path):
@@ -232,7 +252,9 @@ def address_of(pyproject: str) -> tuple[str, str, str]:
     found = re.search(r'^Repository = "https://github\.com/([\w.-]+)/([\w.-]+)"$', pyproject, re.M)
     version = re.search(r'^version = "(.+)"$', pyproject, re.M)
     if not found or not version:
-        sys.exit("pyproject.toml: needs a version, and a Repository = \"https://github.com/OWNER/NAME\"")
+        sys.exit(
+            'pyproject.toml: needs a version, and a Repository = "https://github.com/OWNER/NAME"'
+        )
     return found[1], found[2], version[1]
 
 
@@ -240,7 +262,11 @@ def with_address(text: str) -> str:
     """The text with every address of the repository and of its pages made to follow pyproject.toml."""
     owner, name, version = address_of((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     old_owner, old_name, _ = address_of(
-        re.sub(r"(?m)^  url: (.+)$", r'Repository = "\1"\nversion = "0"', (ROOT / "_config.yml").read_text(encoding="utf-8"))
+        re.sub(
+            r"(?m)^  url: (.+)$",
+            r'Repository = "\1"\nversion = "0"',
+            (ROOT / "_config.yml").read_text(encoding="utf-8"),
+        )
     )
     text = re.sub(rf"\b{old_owner}/{old_name}@v[\w.]+", f"{owner}/{name}@v{version}", text)
     text = re.sub(rf"\b{old_owner}/{old_name}\b", f"{owner}/{name}", text)
@@ -249,7 +275,11 @@ def with_address(text: str) -> str:
 
 def holders() -> list[Path]:
     """The files that hold a copy of the address; `_config.yml` comes last, for it has the old one."""
-    return [*texts(), *map(notebook_of, texts()), *(ROOT / n for n in ("README.md", "CITATION.cff", "_config.yml"))]
+    return [
+        *texts(),
+        *map(notebook_of, texts()),
+        *(ROOT / n for n in ("README.md", "CITATION.cff", "_config.yml")),
+    ]
 
 
 def address() -> None:

@@ -46,7 +46,8 @@ def batch() -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def copy_attention(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
     projections = ours.query_projection, ours.key_projection, ours.value_projection
-    assert theirs.in_proj_weight is not None and theirs.in_proj_bias is not None
+    assert theirs.in_proj_weight is not None
+    assert theirs.in_proj_bias is not None
     for place, projection in enumerate(projections):
         rows = slice(place * theirs.embed_dim, (place + 1) * theirs.embed_dim)
         projection.weight.copy_(theirs.in_proj_weight[rows])

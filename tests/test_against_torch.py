@@ -28,7 +28,10 @@ pytestmark = pytest.mark.usefixtures("float64")
 
 
 def same(
-    ours: Callable[..., Tensor], theirs: Callable[..., Tensor], *inputs: Tensor, real: Tensor | None = None
+    ours: Callable[..., Tensor],
+    theirs: Callable[..., Tensor],
+    *inputs: Tensor,
+    real: Tensor | None = None,
 ) -> None:
     """Outputs and the gradients of every input agree to 1e-10, where `real` is True."""
     results = []
@@ -68,7 +71,11 @@ def test_multi_head(padded: bool, return_weights: bool) -> None:
     theirs = shake(nn.MultiheadAttention(12, 3, batch_first=True))
     ours = MultiHeadAttention(12, 3)
     copy_attention(ours, theirs)
-    keys = torch.tensor([[5, 6, 7, 0], [5, 6, 0, 0]]) if padded else torch.ones(2, 4, dtype=torch.int64)
+    keys = (
+        torch.tensor([[5, 6, 7, 0], [5, 6, 0, 0]])
+        if padded
+        else torch.ones(2, 4, dtype=torch.int64)
+    )
     query, memory = torch.randn(2, 3, 12), torch.randn(2, 4, 12)
     same(
         lambda q, m: ours(q, m, m, padding_mask(keys, PAD), return_weights=return_weights)[0],
@@ -77,7 +84,9 @@ def test_multi_head(padded: bool, return_weights: bool) -> None:
     )  # fmt: skip
     if return_weights:
         _, weights = ours(query, memory, memory, padding_mask(keys, PAD), return_weights=True)
-        _, wanted = theirs(query, memory, memory, key_padding_mask=keys == PAD, average_attn_weights=False)
+        _, wanted = theirs(
+            query, memory, memory, key_padding_mask=keys == PAD, average_attn_weights=False
+        )
         torch.testing.assert_close(weights, wanted, rtol=0, atol=1e-10)
 
 
@@ -108,7 +117,9 @@ def test_softmax(dim: int) -> None:
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_encoder_layer(norm_first: bool, activation: str) -> None:
     theirs = shake(
-        nn.TransformerEncoderLayer(16, 4, 24, 0.0, activation, batch_first=True, norm_first=norm_first)
+        nn.TransformerEncoderLayer(
+            16, 4, 24, 0.0, activation, batch_first=True, norm_first=norm_first
+        )
     )
     ours = EncoderLayer(small_config(norm_first=norm_first, activation=activation))
     copy_layer(ours, theirs)
@@ -122,14 +133,20 @@ def test_encoder_layer(norm_first: bool, activation: str) -> None:
 
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_decoder_layer(norm_first: bool) -> None:
-    theirs = shake(nn.TransformerDecoderLayer(16, 4, 24, 0.0, batch_first=True, norm_first=norm_first))
+    theirs = shake(
+        nn.TransformerDecoderLayer(16, 4, 24, 0.0, batch_first=True, norm_first=norm_first)
+    )
     ours = DecoderLayer(small_config(norm_first=norm_first))
     copy_layer(ours, theirs)
     src, tgt = batch()
     same(
         lambda x, m: ours(x, m, target_mask(tgt, PAD), padding_mask(src, PAD)),
         lambda x, m: theirs(
-            x, m, ~causal_mask(5), tgt_key_padding_mask=tgt == PAD, memory_key_padding_mask=src == PAD
+            x,
+            m,
+            ~causal_mask(5),
+            tgt_key_padding_mask=tgt == PAD,
+            memory_key_padding_mask=src == PAD,
         ),
         torch.randn(2, 5, 16),
         torch.randn(2, 6, 16),
@@ -168,4 +185,6 @@ def test_whole_model(norm_first: bool) -> None:
         tgt_key_padding_mask=tgt == PAD, memory_key_padding_mask=src == PAD,
     )  # fmt: skip
     torch.testing.assert_close(states, wanted, rtol=0, atol=1e-10)
-    torch.testing.assert_close(ours(src, tgt), states @ ours.tgt_embedding.weight.T, rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        ours(src, tgt), states @ ours.tgt_embedding.weight.T, rtol=0, atol=1e-10
+    )

@@ -90,7 +90,9 @@ def test_splitting_and_joining_heads_loses_nothing() -> None:
     for projection in (attention.value_projection, attention.output_projection):
         torch.nn.init.eye_(projection.weight)
     value = torch.randn(3, 1, 16)
-    torch.testing.assert_close(attention(torch.randn(3, 5, 16), value, value)[0], value.expand(3, 5, 16))
+    torch.testing.assert_close(
+        attention(torch.randn(3, 5, 16), value, value)[0], value.expand(3, 5, 16)
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float32])
@@ -108,7 +110,9 @@ def test_a_mask_that_is_not_boolean_is_refused(dtype: torch.dtype) -> None:
             call()
 
 
-@pytest.mark.parametrize("shape", [(2, 5), (2, 3, 5), (2, 1, 1, 4), (3, 1, 1, 5), (5,), (4, 3), (1, 2, 1, 3, 5)])
+@pytest.mark.parametrize(
+    "shape", [(2, 5), (2, 3, 5), (2, 1, 1, 4), (3, 1, 1, 5), (5,), (4, 3), (1, 2, 1, 3, 5)]
+)
 def test_a_mask_of_a_wrong_shape_is_refused(shape: tuple[int, ...]) -> None:
     q, k = torch.randn(2, 4, 3, 6), torch.randn(2, 4, 5, 6)
     with pytest.raises(ValueError, match=r"\(2, 4, 3, 5\).*got \(" + ", ".join(map(str, shape))):
@@ -144,7 +148,9 @@ def test_a_blocked_key_never_wins(blocked: float, return_weights: bool) -> None:
     q = torch.tensor([[2**0.5, 0.0]])
     k = torch.tensor([[-3e4, 0.0], [blocked, 0.0]])
     mask = torch.tensor([[True, False]])
-    output, _ = scaled_dot_product_attention(q, k, torch.eye(2), mask, return_weights=return_weights)
+    output, _ = scaled_dot_product_attention(
+        q, k, torch.eye(2), mask, return_weights=return_weights
+    )
     assert output.tolist() == [[1.0, 0.0]]
 
 

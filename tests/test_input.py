@@ -108,9 +108,9 @@ def test_too_long_for_the_table(learned: bool) -> None:
     """BR-15."""
     positions = PositionalEncoding(4, 10, learned=learned)
     assert positions(torch.zeros(1, 10, 4)).shape == (1, 10, 4)
-    with pytest.raises(ValueError, match="11 tokens, .* 10"):
+    with pytest.raises(ValueError, match=r"11 tokens, .* 10"):
         positions(torch.zeros(1, 11, 4))
-    with pytest.raises(ValueError, match="5 tokens, .* 1"):
+    with pytest.raises(ValueError, match=r"5 tokens, .* 1"):
         PositionalEncoding(4, 1, learned=learned)(torch.zeros(1, 5, 4))
 
 

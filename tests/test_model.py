@@ -51,7 +51,9 @@ def test_layer_norm_has_a_bounded_gradient_on_a_constant_row() -> None:
 def test_number_of_norms(norm_first: bool) -> None:
     """BR-56."""
     model = small_model(norm_first=norm_first, num_encoder_layers=2, num_decoder_layers=2)
-    count = [sum(isinstance(m, LayerNorm) for m in s.modules()) for s in (model.encoder, model.decoder)]
+    count = [
+        sum(isinstance(m, LayerNorm) for m in s.modules()) for s in (model.encoder, model.decoder)
+    ]
     assert count == ([5, 7] if norm_first else [4, 6])
     x = torch.randn(2, 3, 16)
     if norm_first:
@@ -73,7 +75,9 @@ def test_a_residual_adds_the_raw_input() -> None:
     torch.testing.assert_close(post(x, torch.zeros_like), F.layer_norm(x, (4,)))
 
 
-@pytest.mark.parametrize(("rows", "src_length", "length"), [(1, 1, 1), (1, 1, 3), (2, 1, 1), (1, 4, 1)])
+@pytest.mark.parametrize(
+    ("rows", "src_length", "length"), [(1, 1, 1), (1, 1, 3), (2, 1, 1), (1, 4, 1)]
+)
 def test_no_axis_is_lost(rows: int, src_length: int, length: int) -> None:
     """BR-71."""
     model = small_model()
@@ -122,7 +126,9 @@ def test_the_row_of_padding_changes_nothing_real() -> None:
 
 def test_sharing_needs_one_vocabulary() -> None:
     """BR-51."""
-    with pytest.raises(ValueError, match="tgt_vocab_size must be equal to src_vocab_size=10 .* got 12"):
+    with pytest.raises(
+        ValueError, match=r"tgt_vocab_size must be equal to src_vocab_size=10 .* got 12"
+    ):
         small_config(src_vocab_size=10, tgt_vocab_size=12, share_embeddings=True)
     shared = small_model(src_vocab_size=12, tgt_vocab_size=12, share_embeddings=True)
     assert shared.src_embedding.weight is shared.tgt_embedding.weight is shared.output.weight
@@ -232,7 +238,10 @@ def test_inputs_are_left_alone() -> None:
     """BR-58."""
     model = small_model()
     src, tgt = batch()
-    src_mask, tgt_mask = torch.ones(6, 6, dtype=torch.bool), torch.ones(5, 5, dtype=torch.bool).tril()
+    src_mask, tgt_mask = (
+        torch.ones(6, 6, dtype=torch.bool),
+        torch.ones(5, 5, dtype=torch.bool).tril(),
+    )
     inputs = [src, tgt, src_mask, tgt_mask]
     before = [x.clone() for x in inputs]
     model(src, tgt, src_mask[:1], tgt_mask)
@@ -252,15 +261,15 @@ def test_inputs_are_left_alone() -> None:
 def test_a_sentence_longer_than_the_table_is_refused_on_either_side() -> None:
     model, short, long = small_model(), torch.ones(1, 3).long(), torch.ones(1, 21).long()
     for src, tgt in ((long, short), (short, long)):
-        with pytest.raises(ValueError, match="21 tokens, .* 20"):
+        with pytest.raises(ValueError, match=r"21 tokens, .* 20"):
             model(src, tgt)
 
 
 def test_ids_are_checked_against_their_own_vocabulary() -> None:
     model = small_model()
-    with pytest.raises(ValueError, match="token id 12 .* 0 to 10"):
+    with pytest.raises(ValueError, match=r"token id 12 .* 0 to 10"):
         model(torch.tensor([[12]]), torch.tensor([[12]]))
-    with pytest.raises(ValueError, match="token id 13 .* 0 to 12"):
+    with pytest.raises(ValueError, match=r"token id 13 .* 0 to 12"):
         model(torch.tensor([[10]]), torch.tensor([[13]]))
 
 
@@ -294,7 +303,9 @@ def test_a_configuration_is_frozen() -> None:
         small_config().d_model = 8  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("make", [lambda: FeedForward(4, 8, "tanh"), lambda: ResidualConnection(4, norm="batch")])
+@pytest.mark.parametrize(
+    "make", [lambda: FeedForward(4, 8, "tanh"), lambda: ResidualConnection(4, norm="batch")]
+)
 def test_an_unknown_kind_is_named(make: object) -> None:
     with pytest.raises(ValueError, match=r"must be one of \['(relu|layer)'.*, got '(tanh|batch)'"):
         make()  # type: ignore[operator]

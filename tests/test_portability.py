@@ -20,6 +20,7 @@ if torch.cuda.is_available():
 if torch.backends.mps.is_available():
     DEVICES.append("mps")
 
+
 @pytest.fixture
 def unchecked() -> Iterator[None]:
     """The compiler cannot trace the tests' run-time checks of shapes; users do not have them."""
@@ -130,7 +131,9 @@ def test_compiling_needs_one_graph() -> None:
 @pytest.mark.usefixtures("unchecked")
 def test_export_takes_any_batch_and_length() -> None:
     model = small_model()
-    rows, src_length, length = (torch.export.Dim(n, max=20) for n in ("rows", "src_length", "length"))
+    rows, src_length, length = (
+        torch.export.Dim(n, max=20) for n in ("rows", "src_length", "length")
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own deprecations
         program = torch.export.export(

@@ -102,7 +102,9 @@ def test_a_shift_of_positions_is_one_linear_map(k: int, half: int) -> None:
 
 
 scores = st.lists(
-    st.one_of(st.floats(-1e4, 1e4), st.sampled_from([-float("inf"), 1e4, -1e4])), min_size=1, max_size=6
+    st.one_of(st.floats(-1e4, 1e4), st.sampled_from([-float("inf"), 1e4, -1e4])),
+    min_size=1,
+    max_size=6,
 )
 
 
@@ -114,7 +116,9 @@ def test_softmax_survives_any_scores(row: list[float]) -> None:
     if logits.isfinite().any():
         torch.testing.assert_close(probabilities, logits.softmax(-1), rtol=1e-5, atol=1e-7)
         torch.testing.assert_close(probabilities.sum(), torch.tensor(1.0), rtol=0, atol=1e-5)
-        torch.testing.assert_close(log_softmax(logits), logits.log_softmax(-1), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            log_softmax(logits), logits.log_softmax(-1), rtol=1e-5, atol=1e-5
+        )
     else:
         assert (probabilities == 0).all()
 

@@ -2,11 +2,17 @@
 
 """The network that works on each position by itself (chapter 6)."""
 
+from collections.abc import Callable
+
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+}
 
 
 class FeedForward(nn.Module):

@@ -282,7 +282,7 @@ class Transformer(nn.Module):
         if config.norm_first and config.tie_output:
             # Pre-norm carries the word just read to the end, where a tied projection would find
             # it again. Small last states keep every first logit near 0 instead.
-            nn.init.constant_(self.decoder.norm.weight, d_model**-0.5)
+            nn.init.constant_(self.decoder.norm.get_parameter("weight"), d_model**-0.5)
 
     def forward(
         self,

@@ -64,4 +64,5 @@ class MultiHeadAttention(nn.Module):
     def _split(
         self, x: Float[Tensor, "batch length d_model"]
     ) -> Float[Tensor, "batch heads length d_head"]:
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        heads: Tensor = x.unflatten(-1, (self.num_heads, -1))
+        return heads.transpose(1, 2)

@@ -54,7 +54,7 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
-NORMS = {"layer": LayerNorm, "rms": RMSNorm}
+NORMS: dict[str, type[LayerNorm] | type[RMSNorm]] = {"layer": LayerNorm, "rms": RMSNorm}
 
 
 def make_norm(kind: str, d_model: int, eps: float = 1e-5) -> LayerNorm | RMSNorm:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from cycler import cycler
 from IPython.display import display
 from jaxtyping import Float
 from matplotlib import font_manager
@@ -17,18 +18,23 @@ from torch import Tensor
 
 # Okabe & Ito's palette, told apart by colour-blind readers.
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY = (
-    "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9",
-)  # fmt: skip
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#D55E00",
+    "#CC79A7",
+    "#56B4E9",
+)
 COLORS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY)
 INK, PALE = "#333333", "#F1F3F5"
 
 _FONT = Path(__file__).parent / "fonts" / "NotoSansSC-Common.otf"
 font_manager.fontManager.addfont(_FONT)
 
-STYLE = {
+STYLE: Any = {
     "font.family": ["DejaVu Sans", font_manager.FontProperties(fname=_FONT).get_name()],
     "font.size": 10,
-    "axes.prop_cycle": matplotlib.cycler(color=COLORS),
+    "axes.prop_cycle": cycler(color=COLORS),
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.edgecolor": INK,
@@ -118,30 +124,51 @@ def model_map(lit: str) -> Figure:
         fill, ink, edge = color_of(module)
         axes.add_patch(
             FancyBboxPatch(
-                (x, y), width, height, boxstyle="round,pad=0,rounding_size=0.7",
-                facecolor=fill, edgecolor=edge, linewidth=1.0, zorder=3,
-            )  # fmt: skip
+                (x, y),
+                width,
+                height,
+                boxstyle="round,pad=0,rounding_size=0.7",
+                facecolor=fill,
+                edgecolor=edge,
+                linewidth=1.0,
+                zorder=3,
+            )
         )
         axes.text(
-            x + width / 2, y + height / 2, text, ha="center", va="center", color=ink,
-            fontsize=8.5, zorder=4,
-        )  # fmt: skip
+            x + width / 2,
+            y + height / 2,
+            text,
+            ha="center",
+            va="center",
+            color=ink,
+            fontsize=8.5,
+            zorder=4,
+        )
 
     def line(xs: Sequence[float], ys: Sequence[float], module: str | None = None) -> None:
         lit_line = module is not None and color_of(module)[0] == BLUE
         color, width = (BLUE, 2.0) if lit_line else ("#8A9299", 1.0)
         axes.plot(xs, ys, color=color, linewidth=width, zorder=2, solid_joinstyle="round")
         axes.annotate(
-            "", (xs[-1], ys[-1]), (xs[-2], ys[-2]), zorder=2,
+            "",
+            (xs[-1], ys[-1]),
+            (xs[-2], ys[-2]),
+            zorder=2,
             arrowprops={"arrowstyle": "-|>", "color": color, "shrinkA": 0, "shrinkB": 0},
-        )  # fmt: skip
+        )
 
     def frame(x: float, y: float, height: float, text: str) -> None:
         axes.add_patch(
             FancyBboxPatch(
-                (x, y), 24, height, boxstyle="round,pad=0,rounding_size=1.2",
-                facecolor="none", edgecolor="#8A9299", linewidth=1.0, linestyle=(0, (4, 3)),
-            )  # fmt: skip
+                (x, y),
+                24,
+                height,
+                boxstyle="round,pad=0,rounding_size=1.2",
+                facecolor="none",
+                edgecolor="#8A9299",
+                linewidth=1.0,
+                linestyle=(0, (4, 3)),
+            )
         )
         axes.text(x + 23.4, y + height + 0.6, text, fontsize=8, va="bottom", ha="right")
 
@@ -188,8 +215,10 @@ def model_map(lit: str) -> Figure:
     top = sublayer(decoder, top, "multi-head cross-attention")
     top = sublayer(decoder, top, "feed forward")
     frame(30.0, 11.0, top - 10.6, "decoder layer × 6")
-    line([encoder + 8, encoder + 8, 28.0, 28.0, decoder],
-         [memory, memory + 4.5, memory + 4.5, cross + 4.7, cross + 4.7])
+    line(
+        [encoder + 8, encoder + 8, 28.0, 28.0, decoder],
+        [memory, memory + 4.5, memory + 4.5, cross + 4.7, cross + 4.7],
+    )
     axes.text(encoder + 8, memory + 5.2, "memory", ha="center", fontsize=8)
 
     line([decoder + 8, decoder + 8], [top, top + 3.0])

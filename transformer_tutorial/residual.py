@@ -49,6 +49,7 @@ class ResidualConnection(nn.Module):
         sublayer: Callable[[Tensor], Tensor],
     ) -> Float[Tensor, "batch length d_model"]:
         if self.norm_first:
-            return x + self.dropout(sublayer(self.norm(x)))
-        normalised: Tensor = self.norm(x + self.dropout(sublayer(x)))
-        return normalised
+            output: Tensor = x + self.dropout(sublayer(self.norm(x)))
+        else:
+            output = self.norm(x + self.dropout(sublayer(x)))
+        return output

@@ -288,12 +288,16 @@ def translate(
     texts: Sequence[str],
     src_vocab: Vocabulary,
     tgt_vocab: Vocabulary,
-    max_new_tokens: int = 40,
+    max_new_tokens: int | None = None,
 ) -> list[str]:
-    """Translate each text by greedy decoding."""
+    """Translate each text by greedy decoding, in at most `max_new_tokens` tokens.
+
+    The model's `max_length` is the limit when none is given.
+    """
     device = next(model.parameters()).device
     src = pad_sequences([src_vocab.encode(text) for text in texts], src_vocab.pad_id).to(device)
-    ids = greedy_decode(model, src, tgt_vocab.bos_id, tgt_vocab.eos_id, max_new_tokens)
+    limit = model.config.max_length if max_new_tokens is None else max_new_tokens
+    ids = greedy_decode(model, src, tgt_vocab.bos_id, tgt_vocab.eos_id, limit)
     return [tgt_vocab.decode(row) for row in ids.tolist()]
 
 

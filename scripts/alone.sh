@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Run each notebook by itself: from an empty folder, with only the built wheel installed, offline.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+.venv/bin/python -m build --wheel --no-isolation --outdir "$work/dist" . > /dev/null
+wheel=$(ls "$work"/dist/*.whl)
+"${PYTHON:-python3}" -m venv "$work/venv"
+# The pins keep torch the build that the tests use; pip takes only what the wheel asks for.
+"$work/venv/bin/python" -m pip install --quiet --constraint requirements/dev.txt \
+  "$wheel[notebooks]" ipykernel nbclient
+cp scripts/offline.py "$work/venv/lib/"python3*/site-packages/sitecustomize.py
+
+for notebook in notebooks/*.ipynb; do
+  mkdir "$work/empty"
+  cp "$notebook" "$work/empty"
+  echo "$(basename "$notebook")"
+  (cd "$work/empty" && OFFLINE=1 "$work/venv/bin/jupyter-execute" --timeout=600 --kernel_name=python3 ./*.ipynb)
+  rm -r "$work/empty"
+done
