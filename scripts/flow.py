@@ -274,12 +274,9 @@ def with_address(text: str) -> str:
 
 
 def holders() -> list[Path]:
-    """The files that hold a copy of the address; `_config.yml` comes last, for it has the old one."""
-    return [
-        *texts(),
-        *map(notebook_of, texts()),
-        *(ROOT / n for n in ("README.md", "CITATION.cff", "_config.yml")),
-    ]
+    """The files with a copy of the address; `_config.yml` comes last, for it tells the old one."""
+    others = [ROOT / name for name in ("README.md", "CITATION.cff", "_config.yml")]
+    return [*texts(), *(p for p in map(notebook_of, texts()) if p.exists()), *others]
 
 
 def address() -> None:
@@ -318,6 +315,8 @@ def main(command: str = "", *names: str) -> None:
         for text in texts():
             if module_of(read(notebook_of(text))) in names:
                 export(notebook_of(text))
+    elif command == "address":
+        address()
     elif command == "check":
         found = list(problems())
         if found:
