@@ -12,7 +12,8 @@ wheel=$(ls "$work"/dist/*.whl)
 # The pins keep torch the build that the tests use; pip takes only what the wheel asks for.
 "$work/venv/bin/python" -m pip install --quiet --constraint requirements/dev.txt \
   "$wheel[notebooks]" ipykernel nbclient
-cp scripts/offline.py "$work/venv/lib/"python3*/site-packages/sitecustomize.py
+site=$("$work/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+cp scripts/offline.py "$site/sitecustomize.py"
 
 for notebook in notebooks/*.ipynb; do
   mkdir "$work/empty"
