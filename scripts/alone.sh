@@ -14,11 +14,17 @@ wheel=$(ls "$work"/dist/*.whl)
   "$wheel[notebooks]" ipykernel nbclient
 site=$("$work/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 cp scripts/offline.py "$site/sitecustomize.py"
+export OFFLINE=1
+if "$work/venv/bin/python" -c 'import socket; socket.create_connection(("192.0.2.1", 9), 3)' 2> "$work/log" \
+  || ! grep -q "offline: refused" "$work/log"; then
+  echo "the network is not blocked" >&2
+  exit 1
+fi
 
 for notebook in notebooks/*.ipynb; do
   mkdir "$work/empty"
   cp "$notebook" "$work/empty"
   echo "$(basename "$notebook")"
-  (cd "$work/empty" && OFFLINE=1 "$work/venv/bin/jupyter-execute" --timeout=600 --kernel_name=python3 ./*.ipynb)
+  (cd "$work/empty" && "$work/venv/bin/jupyter-execute" --timeout=600 --kernel_name=python3 ./*.ipynb)
   rm -r "$work/empty"
 done
