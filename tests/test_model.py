@@ -278,6 +278,10 @@ def test_ids_are_checked_against_their_own_vocabulary() -> None:
     [
         ("src_vocab_size", 0, "at least 1"),
         ("d_model", -4, "at least 1"),
+        ("d_model", 16.0, "a whole number, at least 1"),
+        ("num_heads", True, "a whole number, at least 1"),
+        ("dropout", "x", "at least 0 and less than 1"),
+        ("pad_id", None, "0 to 10"),
         ("num_heads", 3, "a divisor of d_model=16"),
         ("d_ff", 0, "at least 1"),
         ("num_encoder_layers", 0, "at least 1"),
@@ -293,6 +297,7 @@ def test_ids_are_checked_against_their_own_vocabulary() -> None:
         ("norm_eps", 0.0, "more than 0"),
     ],
 )
+@pytest.mark.usefixtures("unchecked")
 def test_a_field_that_is_not_allowed_is_named(field: str, value: object, allowed: str) -> None:
     with pytest.raises(ValueError, match=rf"^{field} must be .*{allowed}.*, got {value!r}"):
         small_config(**{field: value})

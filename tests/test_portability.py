@@ -4,9 +4,7 @@ import copy
 import io
 import pickle
 import warnings
-from collections.abc import Iterator
 
-import jaxtyping
 import pytest
 import torch
 from models import batch, small_model
@@ -19,15 +17,6 @@ if torch.cuda.is_available():
     DEVICES.append("cuda")
 if torch.backends.mps.is_available():
     DEVICES.append("mps")
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """The compiler cannot trace the tests' run-time checks of shapes; users do not have them."""
-    torch._dynamo.reset()
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 devices = pytest.mark.parametrize("device", DEVICES)

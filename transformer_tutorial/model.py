@@ -73,13 +73,16 @@ class TransformerConfig:
 
         sizes = ("src_vocab_size", "tgt_vocab_size", "d_model", "num_heads", "d_ff")
         for name in (*sizes, "num_encoder_layers", "num_decoder_layers", "max_length"):
-            require(name, getattr(self, name) >= 1, "at least 1")
+            size = getattr(self, name)
+            require(name, type(size) is int and size >= 1, "a whole number, at least 1")
         for name in ("dropout", "attention_dropout", "activation_dropout"):
-            require(name, 0 <= getattr(self, name) < 1, "at least 0 and less than 1")
+            share = getattr(self, name)
+            is_share = isinstance(share, int | float) and 0 <= share < 1
+            require(name, is_share, "at least 0 and less than 1")
         heads_fit = self.d_model % self.num_heads == 0
         require("num_heads", heads_fit, f"a divisor of d_model={self.d_model}")
         last_id = min(self.src_vocab_size, self.tgt_vocab_size) - 1
-        in_both = 0 <= self.pad_id <= last_id
+        in_both = type(self.pad_id) is int and 0 <= self.pad_id <= last_id
         require("pad_id", in_both, f"an id of both vocabularies, 0 to {last_id}")
         require("activation", self.activation in ACTIVATIONS, f"one of {list(ACTIVATIONS)}")
         require("norm", self.norm in NORMS, f"one of {list(NORMS)}")
