@@ -203,6 +203,12 @@ def test_heads_must_divide_the_width() -> None:
         MultiHeadAttention(16, 0)
 
 
+@pytest.mark.parametrize("dropout", [-0.1, 1.0, 1.5])
+def test_a_dropout_that_is_no_share_is_refused(dropout: float) -> None:
+    with pytest.raises(ValueError, match=f"less than 1, got {dropout}"):
+        MultiHeadAttention(16, 4, dropout)
+
+
 def test_memory_grows_linearly_without_weights() -> None:
     """Counted as the bytes of the largest tensor that a call makes: no (queries, keys) among them."""
     from torch.utils._python_dispatch import TorchDispatchMode

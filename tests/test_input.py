@@ -114,6 +114,13 @@ def test_too_long_for_the_table(learned: bool) -> None:
         PositionalEncoding(4, 1, learned=learned)(torch.zeros(1, 5, 4))
 
 
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("width", [1, 5])
+def test_states_of_another_width_are_not_broadcast(width: int) -> None:
+    with pytest.raises(ValueError, match=rf"{width} wide, .* 4"):
+        PositionalEncoding(4, 10)(torch.zeros(2, 3, width))
+
+
 def test_the_sinusoidal_table_is_not_in_a_checkpoint() -> None:
     """BR-35: an old checkpoint loads into a model with another max_length."""
     model = small_model(max_length=12)

@@ -21,14 +21,16 @@ class MultiHeadAttention(nn.Module):
         output `(batch, queries, d_model)`, weights `(batch, num_heads, queries, keys)` or `None`.
 
     Raises:
-        ValueError: If `num_heads` does not divide `d_model`; in `forward`, if a mask does not fit
-            `(batch, num_heads, queries, keys)`.
+        ValueError: If `num_heads` does not divide `d_model`, or `dropout` is not at least 0 and
+            less than 1; in `forward`, if a mask does not fit `(batch, num_heads, queries, keys)`.
     """
 
     def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
         super().__init__()
         if num_heads < 1 or d_model % num_heads:
             raise ValueError(f"num_heads must divide d_model, got {num_heads} and {d_model}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and less than 1, got {dropout}")
         self.num_heads = num_heads
         self.dropout = dropout
         self.query_projection = nn.Linear(d_model, d_model)

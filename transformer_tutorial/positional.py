@@ -44,7 +44,8 @@ class PositionalEncoding(nn.Module):
         `(batch, length, d_model)` → the same.
 
     Raises:
-        ValueError: In `forward`, if `length` is more than `max_length`.
+        ValueError: In `forward`, if `length` is more than `max_length`, or the states are not
+            `d_model` wide.
     """
 
     table: Tensor
@@ -63,8 +64,11 @@ class PositionalEncoding(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch length d_model"]
     ) -> Float[Tensor, "batch length d_model"]:
-        length, max_length = x.size(1), self.table.size(0)
+        length, width = x.shape[1:]
+        max_length, d_model = self.table.shape
         if length > max_length:
             raise ValueError(f"a sequence has {length} tokens, the table of positions {max_length}")
+        if width != d_model:
+            raise ValueError(f"a state is {width} wide, a row of the table of positions {d_model}")
         dropped: Tensor = self.dropout(x + self.table[:length].to(x.dtype))
         return dropped
