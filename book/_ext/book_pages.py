@@ -1,4 +1,5 @@
-"""What the pages need beyond Jupyter Book: text alternatives, one search box, this year's copyright."""
+"""What the pages need beyond Jupyter Book: text alternatives, one search box, this year's copyright,
+and each name of the package under its own module only."""
 
 from datetime import date
 from typing import Any
@@ -23,7 +24,14 @@ def complete(app: Sphinx, config: Any) -> None:
     config.html_theme_options["navbar_persistent"] = []
 
 
+def skip_imported(
+    app: Sphinx, kind: str, name: str, member: Any, skip: bool, options: Any
+) -> bool | None:
+    return True if getattr(member, "imported", False) else None
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", complete)
+    app.connect("autodoc-skip-member", skip_imported)
     app.connect("doctree-read", give_pictures_their_text)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
