@@ -53,10 +53,32 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[
         Float[Tensor, "batch queries d_model"], Float[Tensor, "batch heads queries keys"] | None
     ]:
+        keys, values = self.keys_values(key, value)
+        return self.attend(query, keys, values, mask, return_weights=return_weights)
+
+    def keys_values(
+        self, key: Float[Tensor, "batch keys d_model"], value: Float[Tensor, "batch keys d_model"]
+    ) -> tuple[Float[Tensor, "batch heads keys d_head"], Float[Tensor, "batch heads keys d_head"]]:
+        """What `attend` needs of key and value: projected, and split into heads."""
+        keys = self._split(self.key_projection(key))
+        return keys, self._split(self.value_projection(value))
+
+    def attend(
+        self,
+        query: Float[Tensor, "batch queries d_model"],
+        keys: Float[Tensor, "batch heads keys d_head"],
+        values: Float[Tensor, "batch heads keys d_head"],
+        mask: Tensor | None = None,
+        *,
+        return_weights: bool = False,
+    ) -> tuple[
+        Float[Tensor, "batch queries d_model"], Float[Tensor, "batch heads queries keys"] | None
+    ]:
+        """`forward`, for keys and values that `keys_values` has made."""
         heads, weights = scaled_dot_product_attention(
             self._split(self.query_projection(query)),
-            self._split(self.key_projection(key)),
-            self._split(self.value_projection(value)),
+            keys,
+            values,
             mask,
             dropout=self.dropout if self.training else 0.0,
             return_weights=return_weights,

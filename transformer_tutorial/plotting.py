@@ -26,7 +26,9 @@ BLUE, ORANGE, GREEN, RED, PURPLE, SKY = (
     "#56B4E9",
 )
 COLORS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY)
-INK, PALE = "#333333", "#F1F3F5"
+INK, PALE, GREY = "#333333", "#F1F3F5", "#8A9299"
+# Fill, text and edge of a box on a map.
+LIT, UNLIT = (BLUE, "white", BLUE), (PALE, INK, "#B8BEC4")
 
 _FONT = Path(__file__).parent / "fonts" / "NotoSansSC-Common.otf"
 font_manager.fontManager.addfont(_FONT)
@@ -99,6 +101,67 @@ def heatmap(
                 axes.text(column, row, f"{number:.2f}", ha="center", va="center", color=color)
 
 
+def _box(
+    axes: Axes,
+    place: tuple[float, float, float, float],
+    text: str,
+    colors: tuple[str, str, str],
+) -> None:
+    x, y, width, height = place
+    fill, ink, edge = colors
+    axes.add_patch(
+        FancyBboxPatch(
+            (x, y),
+            width,
+            height,
+            boxstyle="round,pad=0,rounding_size=0.7",
+            facecolor=fill,
+            edgecolor=edge,
+            linewidth=1.0,
+            zorder=3,
+        )
+    )
+    axes.text(
+        x + width / 2,
+        y + height / 2,
+        text,
+        ha="center",
+        va="center",
+        color=ink,
+        fontsize=8.5,
+        zorder=4,
+    )
+
+
+def _arrow(axes: Axes, xs: Sequence[float], ys: Sequence[float], lit: bool = False) -> None:
+    color, width = (BLUE, 2.0) if lit else (GREY, 1.0)
+    axes.plot(xs, ys, color=color, linewidth=width, zorder=2, solid_joinstyle="round")
+    axes.annotate(
+        "",
+        (xs[-1], ys[-1]),
+        (xs[-2], ys[-2]),
+        zorder=2,
+        arrowprops={"arrowstyle": "-|>", "color": color, "shrinkA": 0, "shrinkB": 0},
+    )
+
+
+def _frame(axes: Axes, place: tuple[float, float, float, float], text: str) -> None:
+    x, y, width, height = place
+    axes.add_patch(
+        FancyBboxPatch(
+            (x, y),
+            width,
+            height,
+            boxstyle="round,pad=0,rounding_size=1.2",
+            facecolor="none",
+            edgecolor=GREY,
+            linewidth=1.0,
+            linestyle=(0, (4, 3)),
+        )
+    )
+    axes.text(x + width - 0.6, y + height + 0.6, text, fontsize=8, va="bottom", ha="right")
+
+
 def model_map(lit: str) -> Figure:
     """The whole Transformer with one module lit.
 
@@ -118,59 +181,16 @@ def model_map(lit: str) -> Figure:
     def color_of(module: str) -> tuple[str, str, str]:
         drawn.add(module)
         on = lit == module or (lit == "model" and module != "training")
-        return (BLUE, "white", BLUE) if on else (PALE, INK, "#B8BEC4")
+        return LIT if on else UNLIT
 
     def box(module: str, x: float, y: float, width: float, height: float, text: str) -> None:
-        fill, ink, edge = color_of(module)
-        axes.add_patch(
-            FancyBboxPatch(
-                (x, y),
-                width,
-                height,
-                boxstyle="round,pad=0,rounding_size=0.7",
-                facecolor=fill,
-                edgecolor=edge,
-                linewidth=1.0,
-                zorder=3,
-            )
-        )
-        axes.text(
-            x + width / 2,
-            y + height / 2,
-            text,
-            ha="center",
-            va="center",
-            color=ink,
-            fontsize=8.5,
-            zorder=4,
-        )
+        _box(axes, (x, y, width, height), text, color_of(module))
 
     def line(xs: Sequence[float], ys: Sequence[float], module: str | None = None) -> None:
-        lit_line = module is not None and color_of(module)[0] == BLUE
-        color, width = (BLUE, 2.0) if lit_line else ("#8A9299", 1.0)
-        axes.plot(xs, ys, color=color, linewidth=width, zorder=2, solid_joinstyle="round")
-        axes.annotate(
-            "",
-            (xs[-1], ys[-1]),
-            (xs[-2], ys[-2]),
-            zorder=2,
-            arrowprops={"arrowstyle": "-|>", "color": color, "shrinkA": 0, "shrinkB": 0},
-        )
+        _arrow(axes, xs, ys, module is not None and color_of(module) == LIT)
 
     def frame(x: float, y: float, height: float, text: str) -> None:
-        axes.add_patch(
-            FancyBboxPatch(
-                (x, y),
-                24,
-                height,
-                boxstyle="round,pad=0,rounding_size=1.2",
-                facecolor="none",
-                edgecolor="#8A9299",
-                linewidth=1.0,
-                linestyle=(0, (4, 3)),
-            )
-        )
-        axes.text(x + 23.4, y + height + 0.6, text, fontsize=8, va="bottom", ha="right")
+        _frame(axes, (x, y, 24, height), text)
 
     def attention(x: float, y: float, text: str) -> None:
         box("multi_head", x, y, 16, 4.6, "")
@@ -231,4 +251,47 @@ def model_map(lit: str) -> Figure:
 
     if lit not in drawn | {"model"}:
         raise ValueError(f"lit must be one of {sorted(drawn | {'model'})}, got {lit!r}")
+    return picture
+
+
+def work_map(lit: str) -> Figure:
+    """What stands around the Transformer when it works, with one module lit.
+
+    Args:
+        lit: "data", "decoding", "translator" or "trainer".
+
+    Raises:
+        ValueError: If there is no such module on the map.
+    """
+    modules = ("data", "decoding", "translator", "trainer")
+    if lit not in modules:
+        raise ValueError(f"lit must be one of {sorted(modules)}, got {lit!r}")
+    picture, axes = figure(6.2, 2.9)
+    axes.set(xlim=(0, 62), ylim=(0, 29))
+    axes.axis("off")
+
+    def box(module: str, x: float, y: float, width: float, text: str) -> None:
+        on = module == lit or (lit == "translator" and y < 8)
+        _box(axes, (x, y, width, 5.0), text, LIT if on else UNLIT)
+
+    axes.text(4.2, 23.5, "我爱你\nI love you\n…", ha="center", va="center", fontsize=9)
+    _arrow(axes, [8.6, 11.5], [23.5, 23.5])
+    box("data", 11.5, 21, 12.5, "parallel text,\nsubwords, batches")
+    _arrow(axes, [24, 26.5], [23.5, 23.5])
+    box("trainer", 26.5, 21, 14, "training steps,\ncheckpoints")
+    _arrow(axes, [31, 31], [21, 10], lit == "trainer")
+    axes.text(30.4, 15.6, "weights", ha="right", va="center", fontsize=8)
+    _arrow(axes, [36, 36], [10, 21], lit == "trainer")
+    axes.text(36.6, 15.6, "loss, BLEU", ha="left", va="center", fontsize=8)
+
+    axes.text(3.2, 7.5, "我爱你", ha="center", va="center", fontsize=9)
+    _arrow(axes, [6.2, 10.5], [7.5, 7.5])
+    box("data", 10.5, 5, 10.5, "subwords")
+    _arrow(axes, [21, 24.5], [7.5, 7.5])
+    box("model", 24.5, 5, 18, "Transformer\nchapters 1–10")
+    _arrow(axes, [42.5, 44.5], [7.5, 7.5])
+    box("decoding", 44.5, 5, 9, "search")
+    _arrow(axes, [53.5, 56.4], [7.5, 7.5])
+    axes.text(59.2, 7.5, "I love\nyou", ha="center", va="center", fontsize=9)
+    _frame(axes, (8.6, 2.6, 46.6, 8.8), "translator")
     return picture

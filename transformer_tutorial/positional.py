@@ -41,11 +41,11 @@ class PositionalEncoding(nn.Module):
             `max_length`.
 
     Shape:
-        `(batch, length, d_model)` → the same.
+        `(batch, length, d_model)` → the same. The first vector stands at position `start`.
 
     Raises:
-        ValueError: In `forward`, if `length` is more than `max_length`, or the states are not
-            `d_model` wide.
+        ValueError: In `forward`, if `start + length` is more than `max_length`, or the states are
+            not `d_model` wide.
     """
 
     table: Tensor
@@ -62,13 +62,13 @@ class PositionalEncoding(nn.Module):
             self.register_buffer("table", sinusoidal_table(max_length, d_model), persistent=False)
 
     def forward(
-        self, x: Float[Tensor, "batch length d_model"]
+        self, x: Float[Tensor, "batch length d_model"], start: int = 0
     ) -> Float[Tensor, "batch length d_model"]:
-        length, width = x.shape[1:]
+        end, width = start + x.size(1), x.size(2)
         max_length, d_model = self.table.shape
-        if length > max_length:
-            raise ValueError(f"a sequence has {length} tokens, the table of positions {max_length}")
+        if end > max_length:
+            raise ValueError(f"a sequence has {end} tokens, the table of positions {max_length}")
         if width != d_model:
             raise ValueError(f"a state is {width} wide, a row of the table of positions {d_model}")
-        dropped: Tensor = self.dropout(x + self.table[:length].to(x.dtype))
+        dropped: Tensor = self.dropout(x + self.table[start:end].to(x.dtype))
         return dropped
