@@ -226,7 +226,8 @@ def output_problems(path: Path) -> Iterator[str]:
                 yield f"{place} is the error {output.ename}; mend the chapter and {MEND}"
             if output.get("name") == "stderr":
                 yield f"{place} has text on stderr: {output.text[:80]!r}; mend the chapter and {MEND}"
-            text = output.get("text", "") or output.get("data", {}).get("text/plain", "")
+            data = output.get("data", {})
+            text = output.get("text", "") + data.get("text/plain", "") + data.get("text/html", "")
             for what, pattern in UNSTABLE.items():
                 if found := re.search(pattern, text):
                     yield f"{place} holds {what}, {found[0]!r}; mend the chapter and {MEND}"

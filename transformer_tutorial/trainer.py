@@ -244,7 +244,7 @@ class Log:
         from rich.progress import Progress as Bar
 
         self.file = path.open("ab")
-        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.console = Console(stderr=True, highlight=False, soft_wrap=True, force_jupyter=False)
         self.bar: Bar | None = None
         if self.console.is_terminal:
             self.bar = Bar(
