@@ -26,6 +26,7 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from transformer_tutorial.translator import (
+    FILES,
     Scores,
     Translator,
     atomic_directory,
@@ -582,7 +583,8 @@ class Trainer:
                 "averaged_steps": int(self.average.n_averaged),
             }
             target = self.directory / "checkpoints" / f"step-{self.at.step:08d}"
-            with atomic_directory(target) as folder:
+            ours = (*FILES, "training.safetensors", "state.json")
+            with atomic_directory(target, replaceable=ours) as folder:
                 write_translator(folder, *self.averaged().parts())
                 tensors = training_tensors(self.model, self.optimizer)
                 save_file(tensors, folder / "training.safetensors")
